@@ -13,7 +13,7 @@ namespace kvasir {
 result<mapped_file> mapped_file::open(const std::filesystem::path& path) {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) return system_error("cannot open " + path.string());
-    struct stat status {};
+    struct stat status{};
     if (::fstat(descriptor, &status) != 0) {
         error failure = system_error("cannot examine " + path.string());
         ::close(descriptor);

@@ -15,45 +15,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "base/bytes.hpp"
 #include "base/error.hpp"
+#include "base/expert_call.hpp"
 
 namespace kvasir::expert {
-
-/// What stands between the first and the last matrix product. The numbers are the wire's: never reuse one.
-/// `p0`, `p1` are the parameters of `activation`.
-enum class activation_kind : std::uint8_t {
-    silu = 1,             ///< no gate: silu(up)
-    gelu = 2,             ///< no gate: gelu(up), ggml's tanh approximation by table
-    relu = 3,             ///< no gate: max(up, 0)
-    relu_squared = 4,     ///< no gate: max(up, 0)^2
-    swiglu = 5,           ///< silu(gate) * up
-    geglu = 6,            ///< gelu(gate) * up
-    reglu = 7,            ///< relu(gate) * up
-    swiglu_clamped = 8,   ///< ggml's swiglu_clamp, p0 = limit
-    swiglu_limited = 9,   ///< min(silu(gate), p0) * clamp(up, -p0, p0), as separate operations
-    swiglu_oai = 10,      ///< ggml's swiglu_oai, p0 = alpha, p1 = limit
-    situ = 11,            ///< p0 tanh(gate/p0) sigmoid(gate) * up', up' = p1 tanh(up/p1) if p1 > 0, else up
-};
-
-struct activation {
-    activation_kind kind = activation_kind::swiglu;
-    float p0 = 0.0F;
-    float p1 = 0.0F;
-
-    friend bool operator==(const activation&, const activation&) = default;
-};
-
-/// True for the kinds that take a gate beside up (separate or merged).
-bool has_gate(activation_kind kind);
-/// True when `value` is one of the enumerators: what a peer sent is checked with this.
-bool is_known(std::uint8_t value);
-std::string_view name_of(activation_kind kind);
 
 /// One expert tensor of a layer with its companions, as bytes somebody else owns (a mapped file, a ggml buffer).
 /// Weight: ggml type `type`, shape [n_in, n_out, n_experts], expert e at `weight + e * expert_stride_bytes`.
@@ -87,16 +56,6 @@ result<void> validate(const layer_weights& weights);
 /// An activation that this layer's tensors can feed (gate present or absent, finite parameters).
 result<void> validate(const layer_weights& weights, const activation& act);
 
-/// How a row's values travel. The numbers are the wire's: never reuse one.
-enum class row_encoding : std::uint8_t {
-    f32 = 0,   ///< n values of 4 bytes
-    q8_k = 1,  ///< ggml's block_q8_K: 292 bytes for 256 values; n is a multiple of 256
-};
-
-bool is_known_row_encoding(std::uint8_t value);
-/// Bytes of one row of `n_values`; empty where the encoding cannot hold that many.
-std::optional<std::size_t> row_size_bytes(row_encoding encoding, std::int64_t n_values);
-
 /// The leanest encoding that is proven to leave all bits of the result as they are: Q8_K when every tensor that reads
 /// the row is a K-quant, F32 otherwise.
 row_encoding lossless_encoding(const layer_weights& weights);
@@ -117,14 +76,6 @@ struct row_batch {
 result<void> encode_rows(row_encoding encoding, const std::byte* rows, std::size_t stride_bytes, std::int64_t n_values,
                          std::size_t n_rows, std::span<std::byte> out);
 
-/// One thing to compute: a row of the batch through one expert. The same pair may appear more than once.
-struct pair {
-    std::uint32_t row = 0;
-    std::uint32_t expert = 0;  ///< index into the layer_weights
-
-    friend bool operator==(const pair&, const pair&) = default;
-};
-
 /// Computes expert FFNs with ggml's CPU backend. Owns its threads and scratch memory, which grows to the largest call
 /// and is bounded by cutting large calls into pieces (never through the pairs of one expert where that matters).
 /// One thread at a time may use an engine.
@@ -141,7 +92,7 @@ class engine {
     /// out[i * n_out … ] = the result of pairs[i]. Everything is checked before ggml sees it: sizes, indices, types.
     /// `out.size()` must be pairs.size() * weights.n_out(). No pairs is a valid, empty call.
     result<void> compute(const layer_weights& weights, const activation& act, const row_batch& rows,
-                         std::span<const pair> pairs, std::span<float> out);
+                         std::span<const row_expert_pair> pairs, std::span<float> out);
 
   private:
     struct state;
