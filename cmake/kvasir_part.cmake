@@ -2,6 +2,10 @@
 # DEPENDS names the parts below it (base, wire, …) or plain CMake targets. Include paths are `<part>/<header>.hpp`.
 
 set(KVASIR_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Werror)
+if(KVASIR_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Checks that a sanitizer adds hide from this warning what has been set; without them it is an error as ever.
+    list(APPEND KVASIR_WARNINGS -Wno-maybe-uninitialized)
+endif()
 
 function(kvasir_part name)
     cmake_parse_arguments(PART "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})

@@ -13,8 +13,14 @@ endif()
 set(GGML_CCACHE OFF CACHE BOOL "" FORCE)
 
 if(KVASIR_SANITIZE)
-    add_compile_options(-fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer)
+    # These follow the build type's own flags, and so prevail over them.
+    set(KVASIR_SANITIZE_OPTIONS -O1 -g1 -UNDEBUG -fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer)
+    add_compile_options(${KVASIR_SANITIZE_OPTIONS})
     add_link_options(-fsanitize=${KVASIR_SANITIZE})
+    if(KVASIR_SANITIZE MATCHES thread)
+        # Asio has fences, which this sanitizer does not follow; the mutexes next to them, it does.
+        add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
+    endif()
 endif()
 if(KVASIR_BUILD_FUZZERS)
     add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer)

@@ -30,6 +30,8 @@ struct error {
     boost::system::error_code code;
     std::string message;
 
+    /// No error: what `result::error()` gives for a success. Never an error's own state.
+    error() = default;
     error(errc kind, std::string text) : code(make_error_code(kind)), message(std::move(text)) {}
     error(boost::system::error_code cause, std::string text) : code(cause), message(std::move(text)) {}
 

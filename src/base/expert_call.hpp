@@ -37,6 +37,20 @@ std::optional<activation_kind> activation_kind_from(std::uint8_t number);
 bool has_gate(activation_kind kind);
 std::string_view name_of(activation_kind kind);
 
+/// The biases and scales that a call's expert tensors are used with. A file may have more than the architecture's graph
+/// reads, so whoever asks says which. Bits of one number; the wire's: never reuse one.
+enum companion : std::uint16_t {
+    gate_bias = 1U << 0U,
+    gate_scale = 1U << 1U,
+    up_bias = 1U << 2U,
+    up_scale = 1U << 3U,
+    gate_up_bias = 1U << 4U,
+    gate_up_scale = 1U << 5U,
+    down_bias = 1U << 6U,
+    down_scale = 1U << 7U,
+};
+inline constexpr std::uint16_t all_companions = 0x00ff;
+
 /// How a row's values travel. The numbers are the wire's: never reuse one.
 enum class row_encoding : std::uint8_t {
     f32 = 0,   ///< n values of 4 bytes
@@ -45,7 +59,8 @@ enum class row_encoding : std::uint8_t {
 
 std::optional<row_encoding> row_encoding_from(std::uint8_t number);
 std::string_view name_of(row_encoding encoding);
-/// Bytes of one row of `n_values`; empty where the encoding cannot hold that many (zero, or q8_k and no multiple of 256).
+/// Bytes of one row of `n_values`; empty where the encoding cannot hold that many (zero, or q8_k and no multiple of
+/// 256).
 std::optional<std::uint64_t> row_size_bytes(row_encoding encoding, std::uint32_t n_values);
 
 /// One thing to compute: a row of a batch through one expert. The same pair may appear more than once.

@@ -13,7 +13,7 @@ namespace kvasir {
 result<mapped_file> mapped_file::open(const std::filesystem::path& path) {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) return system_error("cannot open " + path.string());
-    struct stat status{};
+    struct stat status {};
     if (::fstat(descriptor, &status) != 0) {
         error failure = system_error("cannot examine " + path.string());
         ::close(descriptor);
@@ -51,7 +51,9 @@ mapped_file::~mapped_file() {
 
 result<atomic_file> atomic_file::create(const std::filesystem::path& path) {
     std::filesystem::path temporary = path;
-    temporary += "." + std::to_string(::getpid()) + ".partial";
+    temporary += '.';
+    temporary += std::to_string(::getpid());
+    temporary += ".partial";
     const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (descriptor < 0) return system_error("cannot create " + temporary.string());
     return atomic_file(descriptor, path, std::move(temporary));
@@ -69,7 +71,9 @@ atomic_file& atomic_file::operator=(atomic_file&& other) noexcept {
     return *this;
 }
 
-atomic_file::~atomic_file() { discard(); }
+atomic_file::~atomic_file() {
+    discard();
+}
 
 result<void> atomic_file::write(byte_span bytes) {
     while (!bytes.empty()) {

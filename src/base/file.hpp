@@ -13,7 +13,8 @@ namespace kvasir {
 /// A whole file mapped read-only. Move-only; the bytes live as long as the object.
 class mapped_file {
   public:
-    /// Fails with errc::io or the system's code when the file cannot be opened, is not a regular file or cannot be mapped.
+    /// Fails with errc::io or the system's code when the file cannot be opened, is not a regular file or cannot be
+    /// mapped.
     static result<mapped_file> open(const std::filesystem::path& path);
 
     mapped_file() = default;

@@ -48,7 +48,9 @@ sha256_digest sha256::of(byte_span bytes) {
     return hasher.finish();
 }
 
-std::string sha256_digest::hex() const { return to_hex(bytes); }
+std::string sha256_digest::hex() const {
+    return to_hex(bytes);
+}
 
 std::optional<sha256_digest> sha256_digest::from_hex(std::string_view text) {
     sha256_digest digest;

@@ -2,12 +2,12 @@
 //
 // What a layer computes for one row x and one expert e (llama.cpp's MoE graph, without router and combine):
 //
-//     gate = W_gate[e] x (* scale) (+ bias)      up = W_up[e] x (* scale) (+ bias)     or both in one merged W_gate_up[e]
-//     y    = W_down[e] activation(gate, up) (* scale) (+ bias)
+//     gate = W_gate[e] x (* scale) (+ bias)      up = W_up[e] x (* scale) (+ bias)     or both in one merged
+//     W_gate_up[e] y    = W_down[e] activation(gate, up) (* scale) (+ bias)
 //
-// Invariant: the result for a (row, expert) pair has exactly the bits that ggml's CPU backend of this build computes for
-// it inside the whole model's graph (without weight repacking), however pairs are split over calls — with one proviso,
-// batch_sensitive() below.
+// Invariant: the result for a (row, expert) pair has exactly the bits that ggml's CPU backend of this build computes
+// for it inside the whole model's graph (without weight repacking), however pairs are split over calls — with one
+// proviso, batch_sensitive() below.
 //
 // No network, no files. ggml does the arithmetic through its public backend interface; nothing here is a kernel.
 #pragma once
@@ -50,6 +50,11 @@ struct layer_weights {
     std::int64_t n_in() const { return gate_up ? gate_up.n_in : up.n_in; }
     std::int64_t n_out() const { return down.n_out; }
 };
+
+/// Which biases and scales the layer has: `companion` bits.
+std::uint16_t companions_of(const layer_weights& weights);
+/// The layer with no other biases and scales than these. errc::invalid_input when it lacks one of them.
+result<layer_weights> with_companions(const layer_weights& weights, std::uint16_t companions);
 
 /// Shapes that fit each other, types that this ggml multiplies; a sentence naming what does not fit otherwise.
 result<void> validate(const layer_weights& weights);
@@ -100,8 +105,8 @@ class engine {
 };
 
 /// What decides the bits of a result on this machine, as one line of text:
-/// "<kernel family> <version>; <architecture and instruction sets>; probe <16 hex digits>". The probe is a digest of the
-/// results of a fixed pseudo-random expert in every family of weight types: two nodes with equal text compute equal
+/// "<kernel family> <version>; <architecture and instruction sets>; probe <16 hex digits>". The probe is a digest of
+/// the results of a fixed pseudo-random expert in every family of weight types: two nodes with equal text compute equal
 /// bits. Takes some milliseconds; call it once.
 std::string numerics_fingerprint();
 
