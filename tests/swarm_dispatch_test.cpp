@@ -138,6 +138,7 @@ TEST(swarm, hedges_what_is_late_and_drops_what_comes_later) {
 TEST(swarm, hedges_at_another_replica_when_that_is_quicker_than_this_machine) {
     faked_swarm here;
     here.hedge_early();
+    here.set_here_us_per_pair(1e6);
     here.add_whole();
     here.add_whole();
     here.start();

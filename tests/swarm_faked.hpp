@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ class faked_swarm {
     /// Hedges as early as in use. Without this it hedges only what would soon count as failed: how busy the machine is
     /// then does not decide who computes.
     void hedge_early() { min_hedge_ = default_min_hedge; }
+    /// The swarm takes this machine for so quick or slow, whatever it measures.
+    void set_here_us_per_pair(double here_us) { here_us_per_pair_ = here_us; }
     void set_audit_share(double share) { audit_share_ = share; }
     /// Attempts to reach this worker never end.
     void never_connect(std::size_t worker) { silent_ = worker; }
@@ -48,6 +51,7 @@ class faked_swarm {
         settings.connect_timeout = connect_timeout_;
         settings.audit_share = audit_share_;
         settings.min_hedge = min_hedge_;
+        settings.here_us_per_pair = here_us_per_pair_;
         settings.on_event = [this](const event& what) {
             const std::lock_guard lock(events_mutex_);
             events_.push_back(what.text);
@@ -114,6 +118,7 @@ class faked_swarm {
     expert::engine engine_;
     duration connect_timeout_ = std::chrono::seconds(10);
     duration min_hedge_ = std::chrono::seconds(1);
+    std::optional<double> here_us_per_pair_;
     double audit_share_ = default_audit_share;
     std::size_t silent_ = SIZE_MAX;
     std::uint64_t n_pairs_asked_ = 0;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct options {
     double audit_share = default_audit_share;
     /// Nothing is asked elsewhere as well before so much time has passed.
     duration min_hedge = default_min_hedge;
+    /// What one (row, expert) pair takes on this machine. Measured while it computes, unless given.
+    std::optional<double> here_us_per_pair;
     /// How long connect() waits for all workers.
     duration connect_timeout = std::chrono::seconds(10);
     /// May be empty. Called from any thread, one call at a time.

@@ -43,7 +43,8 @@ struct expert_swarm::state {
         : settings(std::move(given)),
           who_holds(std::make_shared<const coverage>()),
           // Workers must not be able to foretell what will be audited.
-          audits(settings.audit_share, std::random_device{}()) {
+          audits(settings.audit_share, std::random_device{}()),
+          here_us_per_pair(settings.here_us_per_pair.value_or(first_here_us_per_pair)) {
         for (const net::endpoint& where : settings.workers)
             workers.push_back(std::make_shared<worker_link>(where, settings.min_hedge, given_connect,
                                                             [this](worker_link& worker) { worker_changed(worker); }));
@@ -84,7 +85,7 @@ struct expert_swarm::state {
     std::mutex audit_mutex;
     audit_sampler audits;
     /// Two threads that learn at once may forget one measurement: the next call brings another.
-    std::atomic<double> here_us_per_pair = first_here_us_per_pair;
+    std::atomic<double> here_us_per_pair;
 
     std::condition_variable_any wake_keeper;
     std::jthread keeper;  // last: joined first
@@ -96,6 +97,7 @@ std::vector<std::uint32_t> expert_swarm::state::draw_audits(std::uint32_t n_resu
 }
 
 void expert_swarm::state::learn_here_us_per_pair(double measured_us) {
+    if (settings.here_us_per_pair) return;
     const double before_us = here_us_per_pair;
     here_us_per_pair = before_us + weight_of_newest * (measured_us - before_us);
 }
