@@ -1,6 +1,8 @@
 // The part `base`: checked bytes, hexadecimal digits, digests, errors, files.
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,6 +15,7 @@
 #include "base/file.hpp"
 #include "base/hex.hpp"
 #include "base/ids.hpp"
+#include "base/pages.hpp"
 #include "base/sha256.hpp"
 
 namespace kvasir {
@@ -137,6 +140,73 @@ TEST_F(base_files, names_what_cannot_be_opened) {
     EXPECT_THAT(atomic_file::create(directory_ / "no" / "a").error().message, HasSubstr("No such file"));
     std::ofstream(directory_ / "empty").close();
     EXPECT_TRUE(mapped_file::open(directory_ / "empty").value().bytes().empty());
+}
+
+/// A file of some pages, mapped, and none of them in memory yet as far as this can be asked for.
+class base_pages : public base_files {
+  protected:
+    static constexpr std::size_t n_pages = 64;
+
+    base_pages() {
+        {
+            auto file = atomic_file::create(directory_ / "pages").value();
+            const std::vector<std::byte> page(page_bytes_, std::byte{7});
+            for (std::size_t i = 0; i < n_pages; ++i)
+                EXPECT_TRUE(file.write(page));
+            EXPECT_TRUE(file.commit());
+        }
+        mapped_ = mapped_file::open(directory_ / "pages").value();
+    }
+
+    /// The process's locked memory, as the kernel counts it.
+    static std::size_t locked_bytes() {
+        std::ifstream status("/proc/self/status");
+        for (std::string word; status >> word;)
+            if (word == "VmLck:") {
+                std::size_t kilobytes = 0;
+                status >> kilobytes;
+                return kilobytes * 1024;
+            }
+        return 0;
+    }
+
+    const std::size_t page_bytes_ = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    mapped_file mapped_;
+};
+
+TEST_F(base_pages, are_locked_whole_and_only_inside_the_range) {
+    const std::size_t before = locked_bytes();
+    {
+        const auto lock = page_lock::make(mapped_.bytes().subspan(1, 4 * page_bytes_)).value();
+        EXPECT_EQ(lock.pages().data(), mapped_.bytes().data() + page_bytes_);
+        EXPECT_EQ(lock.pages().size(), 3 * page_bytes_);
+        EXPECT_EQ(locked_bytes(), before + 3 * page_bytes_);
+    }
+    EXPECT_EQ(locked_bytes(), before);
+}
+
+TEST_F(base_pages, of_ranges_that_touch_are_unlocked_one_by_one) {
+    const std::size_t before = locked_bytes();
+    auto first = page_lock::make(mapped_.bytes().first(2 * page_bytes_ + 10)).value();
+    const auto second = page_lock::make(mapped_.bytes().subspan(2 * page_bytes_ + 10)).value();
+    EXPECT_EQ(locked_bytes(), before + (n_pages - 1) * page_bytes_);
+    first = page_lock();
+    EXPECT_EQ(locked_bytes(), before + (n_pages - 3) * page_bytes_);
+}
+
+TEST_F(base_pages, of_less_than_a_page_are_none) {
+    EXPECT_TRUE(page_lock::make({}).value().pages().empty());
+    EXPECT_TRUE(page_lock::make(mapped_.bytes().subspan(1, page_bytes_ - 1)).value().pages().empty());
+    EXPECT_TRUE(page_lock::make(mapped_.bytes().subspan(10, page_bytes_)).value().pages().empty());
+}
+
+TEST_F(base_pages, that_will_be_needed_may_be_any) {
+    will_need({});
+    will_need(mapped_.bytes().subspan(5, 1));
+    will_need(mapped_.bytes());
+    const std::vector<std::byte> not_mapped(10);
+    will_need(not_mapped);
+    EXPECT_EQ(mapped_.bytes()[n_pages * page_bytes_ - 1], std::byte{7});
 }
 
 }  // namespace

@@ -306,6 +306,24 @@ TEST_F(expert_engine, computes_mixed_types_as_quantisers_choose_them) {
     }
 }
 
+TEST_F(expert_engine, knows_where_each_expert_lies) {
+    std::mt19937 random(5);
+    for (const bool merged : {false, true}) {
+        const test_layer layer({.merged = merged}, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, random);
+        const layer_weights& weights = layer.weights();
+        const auto first = slabs_of(weights, 0);
+        const auto last = slabs_of(weights, weights.n_experts - 1);
+        ASSERT_EQ(first.size(), merged ? 2U : 3U);
+        // 256 values of Q4_K take 144 bytes, of Q6_K 210.
+        EXPECT_EQ(first.front().size(), 144U * 256 * (merged ? 2 : 1));
+        EXPECT_EQ(first.back().size(), 210U * 256);
+        EXPECT_EQ(first.back().data(), weights.down.weight);
+        for (std::size_t i = 0; i < first.size(); ++i)
+            EXPECT_EQ(last[i].data(),
+                      first[i].data() + first[i].size() * static_cast<std::size_t>(weights.n_experts - 1));
+    }
+}
+
 TEST_F(expert_engine, computes_every_shape_and_activation) {
     engine cpu(2);
     const std::vector<activation> with_gate = {

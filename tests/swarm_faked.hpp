@@ -41,6 +41,7 @@ class faked_swarm {
     void hedge_early() { min_hedge_ = default_min_hedge; }
     /// The swarm takes this machine for so quick or slow, whatever it measures.
     void set_here_us_per_pair(double here_us) { here_us_per_pair_ = here_us; }
+    void set_hot_experts_bytes(std::uint64_t budget_bytes) { hot_experts_bytes_ = budget_bytes; }
     void set_audit_share(double share) { audit_share_ = share; }
     /// Attempts to reach this worker never end.
     void never_connect(std::size_t worker) { silent_ = worker; }
@@ -52,6 +53,7 @@ class faked_swarm {
         settings.audit_share = audit_share_;
         settings.min_hedge = min_hedge_;
         settings.here_us_per_pair = here_us_per_pair_;
+        settings.hot_experts_bytes = hot_experts_bytes_;
         settings.on_event = [this](const event& what) {
             const std::lock_guard lock(events_mutex_);
             events_.push_back(what.text);
@@ -119,6 +121,7 @@ class faked_swarm {
     duration connect_timeout_ = std::chrono::seconds(10);
     duration min_hedge_ = std::chrono::seconds(1);
     std::optional<double> here_us_per_pair_;
+    std::uint64_t hot_experts_bytes_ = 0;
     double audit_share_ = default_audit_share;
     std::size_t silent_ = SIZE_MAX;
     std::uint64_t n_pairs_asked_ = 0;

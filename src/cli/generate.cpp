@@ -23,6 +23,7 @@ struct generate_arguments {
     std::vector<net::endpoint> workers;
     generation_options generation;
     double audit_share = swarm::default_audit_share;
+    std::uint64_t hot_experts_bytes = 0;
     bool chat = false;
     bool statistics = false;
     int n_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
@@ -30,8 +31,9 @@ struct generate_arguments {
 
 int generate(const generate_arguments& arguments) {
     start_llama();
-    const swarm_request request{std::string(command), arguments.model, arguments.workers,
-                                swarm_talk::warnings, false,           arguments.audit_share};
+    const swarm_request request{std::string(command),       arguments.model, arguments.workers,
+                                swarm_talk::warnings,       false,           arguments.audit_share,
+                                arguments.hot_experts_bytes};
     if (auto joined = join_swarm(request); !joined) return report(command, joined.error());
     const auto model = language_model::load({arguments.model, expert_home::kvasir, false});
     if (!model) return report(command, model.error());
@@ -71,6 +73,7 @@ void add_generate_command(CLI::App& app, command_action& chosen) {
     sub->add_option("--audit-share", arguments->audit_share,
                     "The share of the workers' results that is computed again here and compared (default 0.01)")
         ->check(CLI::Range(0.0, 1.0));
+    add_hot_experts_option(*sub, arguments->hot_experts_bytes);
     sub->add_option("-n,--tokens", generation.n_tokens, "How many tokens to write at most (default 128)")
         ->check(CLI::Range(1U, 1U << 20U));
     sub->add_option("-c,--context", generation.n_ctx, "Context size in tokens (default: as much as is needed)");

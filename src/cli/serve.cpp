@@ -24,6 +24,7 @@ constexpr std::string_view command = "serve";
 struct serve_arguments {
     std::vector<net::endpoint> workers;
     double audit_share = swarm::default_audit_share;
+    std::uint64_t hot_experts_bytes = 0;
     std::string model;
     std::vector<std::string> for_server;
 };
@@ -58,6 +59,14 @@ result<serve_arguments> read_arguments(const std::vector<std::string>& given) {
             read.audit_share = *parsed;
             continue;
         }
+        const auto hot_experts = value_of(given, i, "--hot-experts");
+        if (!hot_experts) return hot_experts.error();
+        if (*hot_experts) {
+            const auto parsed = parse_hot_experts(**hot_experts);
+            if (!parsed) return parsed.error();
+            read.hot_experts_bytes = *parsed;
+            continue;
+        }
         read.for_server.push_back(given[at]);
         if ((given[at] == "-m" || given[at] == "--model") && at + 1 < given.size()) read.model = given[at + 1];
     }
@@ -72,7 +81,8 @@ bool asks_for_help(const std::vector<std::string>& given) {
 
 void print_help() {
     fmt::print(
-        "kvasir serve -m MODEL [--worker HOST:PORT]... [--audit-share SHARE] [any llama-server option]\n"
+        "kvasir serve -m MODEL [--worker HOST:PORT]... [--audit-share SHARE] [--hot-experts SIZE]\n"
+        "             [any llama-server option]\n"
         "\n"
         "Serves MODEL with llama.cpp's server (OpenAI-compatible API, streaming). Experts that the\n"
         "workers hold are computed there, all others here.\n"
@@ -80,6 +90,8 @@ void print_help() {
         "  --worker HOST:PORT     a worker that holds experts of the model; once for each\n"
         "  --audit-share SHARE    the share of the workers' results that is computed again here\n"
         "                         and compared, 0 to 1 (default 0.01)\n"
+        "  --hot-experts SIZE     keep so much of the most used experts in memory here, such as 2G,\n"
+        "                         and compute them here when that is quicker (default 0)\n"
         "\n"
         "Everything else goes to llama.cpp's server, whose options follow.\n\n");
 }
@@ -107,9 +119,13 @@ int serve(const std::vector<std::string>& given) {
             return exit_usage;
         }
         start_ggml();
-        const swarm_request request{
-            std::string(command),  arguments->model, arguments->workers, swarm_talk::everything, false,
-            arguments->audit_share};
+        const swarm_request request{std::string(command),
+                                    arguments->model,
+                                    arguments->workers,
+                                    swarm_talk::everything,
+                                    false,
+                                    arguments->audit_share,
+                                    arguments->hot_experts_bytes};
         if (auto joined = join_swarm(request); !joined) return report(command, joined.error());
     }
     const int status = run_server(arguments->for_server);

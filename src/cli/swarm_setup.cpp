@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "backend/backend.hpp"
@@ -50,6 +51,40 @@ result<double> parse_audit_share(const std::string& text) {
     return error(errc::invalid_input, fmt::format("--audit-share takes a number from 0 to 1, not {}", text));
 }
 
+namespace {
+
+/// "2G" as 2000000000; empty for what is no size, or too large.
+std::optional<std::uint64_t> size_from(std::string text) {
+    try {
+        // Replaces the text by its number of bytes, or says what is wrong, one way or the other.
+        if (!CLI::AsSizeValue(true)(text).empty()) return std::nullopt;
+    } catch (const CLI::ParseError&) {
+        return std::nullopt;
+    }
+    std::uint64_t n_bytes = 0;
+    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), n_bytes);
+    if (fault != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return n_bytes;
+}
+
+}  // namespace
+
+result<std::uint64_t> parse_hot_experts(const std::string& text) {
+    if (const auto n_bytes = size_from(text)) return *n_bytes;
+    return error(errc::invalid_input, fmt::format("--hot-experts takes a size such as 500M or 2G, not {}", text));
+}
+
+void add_hot_experts_option(CLI::App& app, std::uint64_t& hot_experts_bytes) {
+    app.add_option_function<std::string>(
+        "--hot-experts",
+        [&hot_experts_bytes](const std::string& text) {
+            const auto parsed = parse_hot_experts(text);
+            if (!parsed) throw CLI::ValidationError(parsed.error().message);
+            hot_experts_bytes = *parsed;
+        },
+        "Keep so much of the most used experts in memory here, such as 2G, and compute them here when that is quicker");
+}
+
 void register_backend() {
     if (ggml_backend_reg_by_name("KVASIR") == nullptr) ggml_backend_register(backend::registry());
 }
@@ -70,6 +105,7 @@ result<swarm::options> options_for(const swarm_request& request) {
     options.model = manifest->model_digest();
     options.build = "kvasir " KVASIR_VERSION;
     options.audit_share = request.audit_share;
+    options.hot_experts_bytes = request.hot_experts_bytes;
     return options;
 }
 
@@ -113,6 +149,15 @@ std::string complaint_about(const swarm::worker_statistics& worker) {
     return fmt::format("worker {}: {}", worker.endpoint, worker.reason);
 }
 
+void print_hot_experts(const swarm::hot_statistics& hot) {
+    if (hot.budget_bytes == 0) return;
+    const double hit_rate =
+        hot.pairs == 0 ? 0.0 : 100.0 * static_cast<double>(hot.hits) / static_cast<double>(hot.pairs);
+    fmt::print("hot experts: {} of at most {} ({} experts), chosen for {:.1f}% of all rows, {} evicted\n",
+               size_text(hot.size_bytes), size_text(hot.budget_bytes), hot.n_experts, hit_rate, hot.evictions);
+    if (!hot.why_not_locked.empty()) fmt::print("hot experts: {}\n", hot.why_not_locked);
+}
+
 }  // namespace
 
 result<void> join_swarm(const swarm_request& request) {
@@ -152,6 +197,7 @@ void print_swarm_table(const swarm::statistics& counts) {
                share(counts.local_pairs));
     fmt::print("{:<28} {:>9} {:>8} {:>10} {:>5.1f}%\n", "this machine, as fallback", "", "", counts.fallback_pairs,
                share(counts.fallback_pairs));
+    print_hot_experts(counts.hot);
 }
 
 }  // namespace kvasir::cli

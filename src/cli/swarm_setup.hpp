@@ -25,6 +25,7 @@ struct swarm_request {
     bool demand_all = false;
     /// See swarm::options.
     double audit_share = swarm::default_audit_share;
+    std::uint64_t hot_experts_bytes = 0;
 };
 
 /// Adds `--worker HOST:PORT`, to be given once per worker, checked while parsing.
@@ -33,6 +34,11 @@ void add_worker_option(CLI::App& app, std::vector<net::endpoint>& workers);
 result<void> add_worker(std::vector<net::endpoint>& workers, const std::string& text);
 /// A share of audited results, 0 to 1; a sentence that says so otherwise.
 result<double> parse_audit_share(const std::string& text);
+/// Adds `--hot-experts SIZE`, a number of bytes or one with K, M, G, T (powers of 1000) or
+/// Ki, Mi, Gi, Ti (of 1024).
+void add_hot_experts_option(CLI::App& app, std::uint64_t& hot_experts_bytes);
+/// The same for what is parsed otherwise.
+result<std::uint64_t> parse_hot_experts(const std::string& text);
 
 /// Makes the backend KVASIR known to ggml, without workers. Once per process is enough; more do no harm.
 void register_backend();

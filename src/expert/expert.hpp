@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/bytes.hpp"
 #include "base/error.hpp"
@@ -55,6 +56,10 @@ struct layer_weights {
 std::uint16_t companions_of(const layer_weights& weights);
 /// The layer with no other biases and scales than these. errc::invalid_input when it lacks one of them.
 result<layer_weights> with_companions(const layer_weights& weights, std::uint16_t companions);
+
+/// Where the weights of one expert lie, one slab for each of its tensors. The weights must be valid, the expert one of
+/// them; companions, some bytes an expert, are not counted.
+std::vector<byte_span> slabs_of(const layer_weights& weights, std::int64_t expert);
 
 /// Shapes that fit each other, types that this ggml multiplies; a sentence naming what does not fit otherwise.
 result<void> validate(const layer_weights& weights);

@@ -44,13 +44,18 @@ result<outcome> dispatch::run() {
     return outcome::computed;
 }
 
-std::vector<expert_load> dispatch::loads() const {
-    std::vector<std::uint32_t> rows_per_expert(static_cast<std::size_t>(call_.weights->n_experts));
+std::vector<std::uint32_t> dispatch::rows_of_experts() const {
+    std::vector<std::uint32_t> n_rows(static_cast<std::size_t>(call_.weights->n_experts));
     for (const row_expert_pair& pair : call_.pairs)
-        ++rows_per_expert[pair.expert];
+        ++n_rows[pair.expert];
+    return n_rows;
+}
+
+std::vector<expert_load> dispatch::loads() const {
+    const std::vector<std::uint32_t> n_rows = rows_of_experts();
     std::vector<expert_load> found;
-    for (std::uint32_t expert = 0; expert < rows_per_expert.size(); ++expert)
-        if (rows_per_expert[expert] > 0) found.push_back({.expert = expert, .n_rows = rows_per_expert[expert]});
+    for (std::uint32_t expert = 0; expert < n_rows.size(); ++expert)
+        if (n_rows[expert] > 0) found.push_back({.expert = expert, .n_rows = n_rows[expert]});
     return found;
 }
 
@@ -65,8 +70,12 @@ std::vector<worker_estimate> dispatch::estimates() const {
 
 /// Fills positions_by_worker_ and here_. False when nothing would be sent.
 bool dispatch::place() {
+    std::vector<bool> hot;
+    if (around_.count_for_hot) hot = around_.count_for_hot(call_, rows_of_experts());
     if (!around_.who_holds.covers_any_of(call_.layer)) return false;
-    const auto experts = loads();
+    auto experts = loads();
+    for (expert_load& load : experts)
+        if (load.expert < hot.size() && hot[load.expert]) load.here_us = around_.here_us_per_pair * load.n_rows;
     const auto places = choose_places(call_.layer, experts, around_.who_holds, estimates());
     std::vector<std::optional<worker_index>> place_of_expert(static_cast<std::size_t>(call_.weights->n_experts));
     for (std::size_t i = 0; i < experts.size(); ++i)

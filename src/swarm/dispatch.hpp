@@ -41,6 +41,8 @@ struct surroundings {
     std::function<void(const worker_link&, const std::string& what)> warn{};
     /// Which of so many results are to be audited; see audit_sampler.
     std::function<std::vector<std::uint32_t>(std::uint32_t n_results)> draw_audits{};
+    /// Told how many rows each expert of the call's layer gets; says which of them are hot. Empty: none is.
+    std::function<std::vector<bool>(const layer_call&, std::span<const std::uint32_t> rows_of_expert)> count_for_hot{};
 };
 
 /// One object per layer call, used once, by one thread.
@@ -71,6 +73,7 @@ class dispatch {
     static constexpr std::uint32_t nobody = 0xffffffff;
     static constexpr std::uint32_t this_machine = 0xfffffffe;
 
+    std::vector<std::uint32_t> rows_of_experts() const;
     std::vector<expert_load> loads() const;
     std::vector<worker_estimate> estimates() const;
     bool place();

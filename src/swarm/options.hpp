@@ -34,6 +34,9 @@ struct options {
     duration min_hedge = default_min_hedge;
     /// What one (row, expert) pair takes on this machine. Measured while it computes, unless given.
     std::optional<double> here_us_per_pair;
+    /// So many bytes of experts are kept in this machine's memory, those that the router chooses most often, and are
+    /// computed here when that finishes a layer sooner although workers hold them. Zero: none.
+    std::uint64_t hot_experts_bytes = 0;
     /// How long connect() waits for all workers.
     duration connect_timeout = std::chrono::seconds(10);
     /// May be empty. Called from any thread, one call at a time.
@@ -74,6 +77,17 @@ struct worker_statistics {
     double bytes_per_second = 0.0;  ///< of the connection; zero while unknown
 };
 
+/// The experts that are kept on this machine because they are chosen often.
+struct hot_statistics {
+    std::uint64_t budget_bytes = 0;
+    std::uint64_t n_experts = 0;   ///< in the set right now
+    std::uint64_t size_bytes = 0;  ///< of these
+    std::uint64_t pairs = 0;       ///< (row, expert) pairs that the router chose
+    std::uint64_t hits = 0;        ///< of these, those whose expert was in the set
+    std::uint64_t evictions = 0;
+    std::string why_not_locked;  ///< empty, or why the system does not let them be kept from being paged out
+};
+
 struct statistics {
     std::vector<worker_statistics> workers;
     std::uint64_t layer_calls = 0;        ///< in which at least one pair was sent out
@@ -81,6 +95,7 @@ struct statistics {
     std::uint64_t fallback_pairs = 0;     ///< sent out, but computed here in the end
     std::uint64_t audited_pairs = 0;      ///< computed a second time here, to compare
     std::uint64_t n_experts_covered = 0;  ///< right now, by live workers
+    hot_statistics hot;                   ///< all zero without options::hot_experts_bytes
 };
 
 }  // namespace kvasir::swarm

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "net/io_runner.hpp"
 #include "swarm/audit.hpp"
 #include "swarm/dispatch.hpp"
+#include "swarm/hot_experts.hpp"
 
 namespace kvasir::swarm {
 namespace {
@@ -45,6 +47,7 @@ struct expert_swarm::state {
           // Workers must not be able to foretell what will be audited.
           audits(settings.audit_share, std::random_device{}()),
           here_us_per_pair(settings.here_us_per_pair.value_or(first_here_us_per_pair)) {
+        if (settings.hot_experts_bytes > 0) hot.emplace(settings.hot_experts_bytes);
         for (const net::endpoint& where : settings.workers)
             workers.push_back(std::make_shared<worker_link>(where, settings.min_hedge, given_connect,
                                                             [this](worker_link& worker) { worker_changed(worker); }));
@@ -86,6 +89,7 @@ struct expert_swarm::state {
     audit_sampler audits;
     /// Two threads that learn at once may forget one measurement: the next call brings another.
     std::atomic<double> here_us_per_pair;
+    std::optional<hot_experts> hot;
 
     std::condition_variable_any wake_keeper;
     std::jthread keeper;  // last: joined first
@@ -226,6 +230,10 @@ result<outcome> expert_swarm::compute(const layer_call& call, expert::engine& lo
     around.here_us_per_pair = state_->here_us_per_pair;
     around.warn = [this](const worker_link& worker, const std::string& what) { state_->warn(worker, what); };
     around.draw_audits = [this](std::uint32_t n_results) { return state_->draw_audits(n_results); };
+    if (state_->hot)
+        around.count_for_hot = [this](const layer_call& counted, std::span<const std::uint32_t> rows_of_expert) {
+            return state_->hot->count(counted, rows_of_expert);
+        };
     dispatch one(call, around, local);
     auto done = one.run();
     if (const auto measured = one.measured_here_us_per_pair()) state_->learn_here_us_per_pair(*measured);
@@ -241,6 +249,7 @@ statistics expert_swarm::statistics() const {
     swarm::statistics copy;
     for (const auto& worker : state_->workers)
         copy.workers.push_back(worker->statistics());
+    if (state_->hot) copy.hot = state_->hot->statistics();
     const std::lock_guard lock(state_->mutex);
     copy.layer_calls = state_->counts.layer_calls;
     copy.local_pairs = state_->counts.local_pairs;

@@ -106,6 +106,10 @@ TEST(misuse, ends_with_one_line_and_the_right_status) {
         {"serve: workers for no model", {"serve", "--worker", "127.0.0.1:9"}, 2, "-m"},
         {"serve: worker without a value", {"serve", "-m", DEMO_MODEL, "--worker"}, 2, "--worker"},
         {"serve: bad worker", {"serve", "-m", DEMO_MODEL, "--worker", "x"}, 2, "x"},
+        {"serve: no size", {"serve", "-m", DEMO_MODEL, "--hot-experts", "lots"}, 2, "500M"},
+        {"serve: negative size", {"serve", "-m", DEMO_MODEL, "--hot-experts=-1"}, 2, "-1"},
+        {"serve: size too large", {"serve", "-m", DEMO_MODEL, "--hot-experts", "99999999999T"}, 2, "99999999999T"},
+        {"generate: no size", {"generate", "-m", DEMO_MODEL, "-p", "x", "--hot-experts", "lots"}, 2, "lots"},
         {"serve: no such model", {"serve", "-m", "/nowhere.gguf", "--worker", "127.0.0.1:9"}, 1, "/nowhere.gguf"},
 #endif
     };
