@@ -158,6 +158,14 @@ class base_pages : public base_files {
         mapped_ = mapped_file::open(directory_ / "pages").value();
     }
 
+    /// The address and thread sanitizers' run time turns munlock into nothing, so that counts cannot fall there.
+    static constexpr bool munlock_is_real =
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+        false;
+#else
+        true;
+#endif
+
     /// The process's locked memory, as the kernel counts it.
     static std::size_t locked_bytes() {
         std::ifstream status("/proc/self/status");
@@ -182,7 +190,9 @@ TEST_F(base_pages, are_locked_whole_and_only_inside_the_range) {
         EXPECT_EQ(lock.pages().size(), 3 * page_bytes_);
         EXPECT_EQ(locked_bytes(), before + 3 * page_bytes_);
     }
-    EXPECT_EQ(locked_bytes(), before);
+    if (munlock_is_real) {
+        EXPECT_EQ(locked_bytes(), before);
+    }
 }
 
 TEST_F(base_pages, of_ranges_that_touch_are_unlocked_one_by_one) {
@@ -191,7 +201,9 @@ TEST_F(base_pages, of_ranges_that_touch_are_unlocked_one_by_one) {
     const auto second = page_lock::make(mapped_.bytes().subspan(2 * page_bytes_ + 10)).value();
     EXPECT_EQ(locked_bytes(), before + (n_pages - 1) * page_bytes_);
     first = page_lock();
-    EXPECT_EQ(locked_bytes(), before + (n_pages - 3) * page_bytes_);
+    if (munlock_is_real) {
+        EXPECT_EQ(locked_bytes(), before + (n_pages - 3) * page_bytes_);
+    }
 }
 
 TEST_F(base_pages, of_less_than_a_page_are_none) {
